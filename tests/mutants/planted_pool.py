@@ -185,9 +185,9 @@ MUTANTS = (
     # --- provider feedback ----------------------------------------------------------------------------------------
     Mutant(
         "One 401 quarantines a credential",
-        "pool/_rules/feedback.py",
-        "by_another = credential.auth_failures > 1 and",
-        "by_another = credential.auth_failures > 0 and",
+        "pool/_rules/records.py",
+        "by_another = self.auth_failures > 0 and",
+        "by_another = self.auth_failures >= 0 and",
         tests_of(POOL, "test_refusals_of_two_requesters_quarantine"),
     ),
     Mutant(

@@ -10,6 +10,7 @@ SESSION = "pool/shared/test_member_session"
 JOURNAL = "pool/shared/test_sqlite_journal"
 FRAMES = "pool/shared/test_frames"
 LOCK = "pool/shared/test_owner_lock"
+MISTAKES = "pool/conformance/test_mistakes"
 SIMULATION = "simulation/test_simulation"
 
 EQUAL = tests_of(RESTORE, "test_restored_owner_equals_living_one")
@@ -490,5 +491,34 @@ MUTANTS = (
         "        if arrived and record.charge is not None:\n",
         "        if False:\n",
         tests_of(OWNER, "test_begun_window_ends_in_time_after_a_take_over"),
+    ),
+    # --- mistakes of the rules, and what outlives an owner --------------------------------------------------------
+    Mutant(
+        "A request that met a mistake of the rules is repeated by each greeting",
+        "pool/shared/_owner/owner_process.py",
+        'getattr(message, "lease", None)',
+        "None",
+        tests_of(MISTAKES, "test_request_that_meets_a_mistake_fails_alone"),
+    ),
+    Mutant(
+        "A greeting that met a mistake of the rules is carried out again and again",
+        "pool/shared/_owner/owner_process.py",
+        "dismissed[message.session] = reason",
+        "pass",
+        tests_of(MISTAKES, "test_member_whose_greeting_meets_a_mistake_is_refused_alone"),
+    ),
+    Mutant(
+        "The next owner forgets that a key was refused",
+        "pool/shared/_owner/restore.py",
+        "credential.count_refusal(None, at)",
+        "pass",
+        tests_of("pool/shared/test_refusals_across_runs", "test_refusals_of_two_runs_quarantine"),
+    ),
+    Mutant(
+        "A journal without owner shows leases of processes that have ended",
+        "pool/shared_state.py",
+        "    owner.end_absent(gate.has_ended, loaded.now)\n",
+        "",
+        tests_of("pool/conformance/test_closing", "test_journal_without_owner_shows_leases_of_living_processes"),
     ),
 )  # fmt: skip

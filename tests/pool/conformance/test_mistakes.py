@@ -51,7 +51,7 @@ def test_request_that_meets_a_mistake_fails_alone(store: str, waits: bool) -> No
     with holder.pool.lease() as lease:
         pid, fence = second.owner_pid, second.fence()
         if waits:
-            with pytest.raises(errors.PoolError, match="no such request"), second.pool.lease(UNLUCKY):
+            with pytest.raises(errors.PoolError, match="no such request"), second.pool.lease(UNLUCKY, timeout=20):
                 raise AssertionError
         else:
             assert second.pool.reserve_credential(UNLUCKY) is None
