@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
-from agentos.workflows.parallel import Credential, Limits, Window
+from agentos.gateway._leasing import Wanted, lease
+from agentos.limits.amounts import Detail
+from agentos.workflows.parallel import Credential, CredentialCoordinator, Limits, Window
 
 from .support import Call, Upstream, chat_answer, chat_body, credentials, running_gateway
 
@@ -130,3 +133,13 @@ def test_estimate_above_every_limit_refuses_no_request() -> None:
                 for _ in range(3)
             ]
             assert [answer.status_code for answer in statuses] == [200, 200, 429]  # the last one by what was used
+
+
+def test_estimate_above_every_limit_is_lowered_after_the_hold() -> None:
+    """On a busy machine the hold may be over before the pool has refused the estimate."""
+    key = Credential("sk-one-123456", id="k", provider="openai", limits=Limits(tokens_per_minute=100))
+    pool = CredentialCoordinator([key], reporter=lambda _: None)
+    wanted = Wanted("r", "openai", "openai", None, Detail(2_000, 0, 0.0), None, None)
+    handle = asyncio.run(lease(pool, wanted, pool.clock.now() - 1.0))
+    assert handle.credential_id == "k"
+    assert 0 < wanted.tokens <= 100

@@ -78,7 +78,11 @@ async def lease(pool: LeasePool, wanted: Wanted, deadline: float) -> LeaseHandle
             message = f"the gateway's pool cannot be used: {pool.redact(str(failure))}"
             raise error(wanted.shape, "overloaded", message, retry_after=BUSY_SECONDS) from None
         if not has_lease:
-            raise _too_long(wanted, await _explain(pool, handle))
+            waiting = await _explain(pool, handle)
+            if waiting.usable_in == math.inf and (wanted.tokens or wanted.detail.cost):
+                wanted.lower()  # the hold was over before the pool had refused the estimate
+                continue
+            raise _too_long(wanted, waiting)
         if handle.provider in (None, wanted.provider):
             return handle
         pool.withdraw(handle)  # an owner of an older version does not know providers
