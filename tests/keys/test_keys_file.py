@@ -390,6 +390,10 @@ def test_syntax_error_has_line_and_no_content(write: Write, text: str, line: int
     assert "expected a [[table]] or name = value" in message
 
 
+def test_endless_file_is_refused() -> None:
+    assert "it is no keys file" in refusal(Path("/dev/zero"))
+
+
 def test_invalid_utf8_error_has_line(write: Write) -> None:
     path = write(b'[[credential]]\nsecret = "\xff\xfe"\n')
     assert f"{path}, line 2: not UTF-8" in refusal(path)

@@ -50,6 +50,8 @@ PRICE = ("input", "output", "cache_read", "cache_write")
 PROVIDER = ("credential_env", "day_resets", "base_url")
 
 
+# Bytes: more than any keys file has. A device or a wrong file must not fill the memory.
+MAX_FILE_BYTES = 16 << 20
 # Of a key in a variable of the environment: as for a key in a file that declares none.
 NO_LIMITS = Limits(max_concurrent=AUTO)
 
@@ -288,10 +290,12 @@ def _read(path: Path) -> tuple[str, int]:
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            content = file.read()
+            content = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or "not a path"
         raise KeysFileError(f"the keys file {path} cannot be read: {reason}") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise KeysFileError(f"the keys file {path} has more than {MAX_FILE_BYTES >> 20} MiB: it is no keys file")
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n"), mode
     except UnicodeDecodeError as error:
