@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sqlite3
 from pathlib import Path
@@ -169,6 +170,20 @@ def remove_checksums(path: Path) -> None:
     connection.execute("PRAGMA user_version = 1")
     connection.commit()
     connection.close()
+
+
+@pytest.mark.parametrize("version", [0, 1, 3, -4])
+def test_damaged_schema_version_switches_no_checksum_off(path: Path, version: int) -> None:
+    """One flipped bit makes 0 of the 4 in the header."""
+    build(path)
+    flip_in(path, '"value of item-050"')
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {version}")
+    with Ledger.open(path) as ledger:
+        assert [item.id for item in ledger.items("damaged")] == ["item-050"]
+    coordinator_of(path).execute_parallel(ITEMS, Doubling())
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (4,)
 
 
 def test_ledger_without_checksums_can_be_read_and_continued(path: Path) -> None:

@@ -261,6 +261,13 @@ MUTANTS = (
         tests_of(CRASHES, "test_damaged_wal_file_is_detected"),
     ),
     Mutant(
+        "A damaged version number of a ledger switches its checksums off",
+        "ledger/_database.py",
+        "WHERE name = 'checksum'\"",
+        "WHERE name = 'checksum' AND (SELECT user_version FROM pragma_user_version) > 1\"",
+        tests_of("ledger/test_damage", "test_damaged_schema_version_switches_no_checksum_off"),
+    ),
+    Mutant(
         "The reader of a ledger does not compare rows with their checksums",
         "ledger/_checksums.py",
         "== row[1] or not self._has_checksums",

@@ -18,10 +18,6 @@ from ._checksums import MIGRATION, checkpoint_checksum, checksum_of
 # "AgOS". SQLite stores this number in the file's header, to identify the program that a database belongs to.
 APPLICATION_ID = 0x41674F53
 SCHEMA_VERSION = 4
-# The versions of the schema since which rows have checksums, and attempts of a run with a gateway have their usage.
-_CHECKSUMS_SINCE = 2
-_REQUEST_USAGE_SINCE = 3
-_CREDENTIAL_USAGE_SINCE = 4
 # Seconds that a statement waits for a lock of another program. The run stops after that.
 BUSY_SECONDS = 10.0
 # Prepared statements per connection: enough for all variants of a batch, see `_batch.STATEMENT_ROWS`.
@@ -130,18 +126,20 @@ def add_functions(connection: sqlite3.Connection) -> None:
 
 
 def has_checksums(connection: sqlite3.Connection) -> bool:
-    """Return whether rows have a column for their checksum."""
-    return _version(connection) >= _CHECKSUMS_SINCE
+    """Return whether rows have a column for their checksum. By the schema, as below: by the number in the header, one
+    flipped bit would switch the checksums off."""
+    query = "SELECT 1 FROM pragma_table_info('items') WHERE name = 'checksum'"
+    return connection.execute(query).fetchone() is not None
 
 
 def has_request_usage(connection: sqlite3.Connection) -> bool:
     """Return whether there is a table for the usage that a gateway counts."""
-    return _version(connection) >= _REQUEST_USAGE_SINCE
+    return _has_table(connection, "request_usage")
 
 
 def has_credential_usage(connection: sqlite3.Connection) -> bool:
     """Return whether there is a table for the usage by credential that a gateway counts."""
-    return _version(connection) >= _CREDENTIAL_USAGE_SINCE
+    return _has_table(connection, "credential_usage")
 
 
 def migrate(connection: sqlite3.Connection) -> None:
@@ -153,12 +151,13 @@ def migrate(connection: sqlite3.Connection) -> None:
         connection.execute(_statement_of("CREATE TABLE request_usage"))
     if not has_credential_usage(connection):
         connection.execute(_statement_of("CREATE TABLE credential_usage"))
+    if connection.execute("PRAGMA user_version").fetchone()[0] != SCHEMA_VERSION:
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
-def _version(connection: sqlite3.Connection) -> int:
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    return version
+def _has_table(connection: sqlite3.Connection, name: str) -> bool:
+    query = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?"
+    return connection.execute(query, (name,)).fetchone() is not None
 
 
 def _schema() -> str:
