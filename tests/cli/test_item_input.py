@@ -278,6 +278,21 @@ def test_spec_keeps_arguments_that_are_not_utf8(folder: RunFolder) -> None:
     assert folder.read_spec() == spec
 
 
+@pytest.mark.parametrize(
+    "change", [{"version": 2}, {"created_at": 1e308}, {"created_at": -1e18}, {"run_id": "../../x"}], ids=str
+)
+def test_impossible_spec_is_named_and_other_runs_are_listed(folder: RunFolder, change: dict[str, Any]) -> None:
+    """Of a newer version, or changed by hand, without a checksum as the message advises."""
+    folder.make()
+    fields = {"version": 1, "run_id": "run-1", "created_at": 0.0, "cwd": "/tmp", "items": [], "command": ["true"]}
+    (folder.path / "run.json").write_text(json.dumps({**fields, **change}))
+    with pytest.raises(HomeError, match=r"run\.json cannot be read"):
+        folder.read_spec()
+    result = CliRunner().invoke(main, ["runs"])
+    assert result.exit_code == 0
+    assert "cannot be read" in result.output
+
+
 @pytest.mark.parametrize("number", range(0, 120, 7))
 def test_flipped_bit_in_spec_is_noticed(folder: RunFolder, number: int) -> None:
     """A resume would execute another command, or work on other items."""

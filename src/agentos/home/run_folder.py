@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -119,9 +120,10 @@ class RunFolder:
             fields = json.loads(read_regular(self._spec))
             checksum = fields.pop(CHECKSUM, None) if isinstance(fields, dict) else None
             spec = msgspec.convert(fields, RunSpec)
+            _check_values(spec)
         except FileNotFoundError:
             raise UnknownRun(f"there is no run {self.run_id!r} in {home() / 'runs'}: see agentos runs") from None
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError, OverflowError, RecursionError) as error:
             raise HomeError(f"{self._spec} cannot be read: {error}") from None
         if checksum not in (None, _checksum(fields)):
             raise HomeError(
@@ -161,6 +163,15 @@ class RunFolder:
 def _binds_more(end: LaunchEnd, before: LaunchEnd) -> bool:
     """Return whether what bound a launch says more about its run than what bound an earlier one."""
     return end.bound_by is not None and (end.stopped is not None or end.seconds >= before.seconds)
+
+
+def _check_values(spec: RunSpec) -> None:
+    """Raise `ValueError`, `OSError` or `OverflowError` for what this program never writes: by hand, or by a newer
+    version. One such file must not end a list of all runs."""
+    if spec.version > SPEC_VERSION:
+        raise ValueError(f"it was written by a newer version of agentos (format {spec.version}): use that version")
+    sanitize_identifier(spec.run_id)
+    time.localtime(spec.created_at)
 
 
 def _checksum(fields: dict[str, Any]) -> str:

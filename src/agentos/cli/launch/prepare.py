@@ -217,6 +217,8 @@ def _within_limits(
 def _make_worker(
     spec: RunSpec, keys: Keys | None, folder: RunFolder, reporter: RunReporter, *, has_gateway: bool
 ) -> Any:
+    if not spec.command and not spec.function:
+        raise Failure(f"the run.json of {folder.path} has neither a command nor a function: restore it")
     if spec.command is not None:
         return _make_command(spec, keys, folder, reporter, has_gateway=has_gateway)
     # Before the module is imported: it may hand sys.stderr to a logger of its own.
