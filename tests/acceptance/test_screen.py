@@ -427,6 +427,10 @@ def test_later_output_never_overtakes_waiting_output() -> None:
         expected += lines
         if number % 3 == 2:  # room for a newer piece, while older ones wait
             read += os.read(reading, size // 2)
+    for number in range(300):  # the writer's thread and this one race for each page of room
+        read += os.read(reading, 4096)
+        screen.write_output(b"late %d\n" % number)
+        expected += b"late %d\n" % number
     while len(read) < len(expected):
         read += os.read(reading, 1 << 20)
     assert screen.flush(PATIENCE)
