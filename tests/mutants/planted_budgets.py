@@ -52,6 +52,13 @@ MUTANTS = (
         tests_of(RUNS, "test_resume_counts_what_earlier_launches_spent"),
     ),
     Mutant(
+        "What unfinished items have spent raises what the next one is expected to spend",
+        "costs/budget.py",
+        "        self._ended_units = units(ended_spent)\n",
+        "        self._ended_units = self._spent_units if ended else 0\n",
+        tests_of(RULE, "test_unfinished_items_of_earlier_launches_change_no_mean"),
+    ),
+    Mutant(
         "The budget of an item forgets what earlier launches have spent",
         "runs/_parts/spending.py",
         "{item: units(cost) for item, cost in before.by_item.items()}",

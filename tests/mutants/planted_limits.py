@@ -278,6 +278,13 @@ MUTANTS = (
         tests_of("providers/test_reported_windows", "test_report_of_older_request_is_ignored"),
     ),
     Mutant(
+        "Tokens of a first request count from its grant, before it has arrived",
+        "limits/_limiter.py",
+        "                entry.at += FIRST_ARRIVAL_SECONDS\n",
+        "",
+        tests_of(LIMITS, "test_late_first_request_causes_no_refusal"),
+    ),
+    Mutant(
         "A day begins a second time when clocks go back",
         "limits/reset_times.py",
         "int(minutes), tzinfo=tz)",
