@@ -14,8 +14,8 @@ from agentos.verdict import AUTH_FAILED
 
 NOW = 1794772800.0  # Sunday, 2026-11-15 20:00:00 UTC
 DATA = Path(__file__).parents[1] / "data"
-# Recorded with simulated providers, and as people reported them.
-FILES = ("client_outputs.jsonl", "reported_outputs.jsonl")
+# Recorded with simulated providers, as people reported them, and of more programs with refusals of more providers.
+FILES = ("client_outputs.jsonl", "reported_outputs.jsonl", "captured_outputs.jsonl")
 ROWS = [json.loads(line) for name in FILES for line in (DATA / name).read_text().split("\n") if line]
 
 # Labels that name what the simulated provider did, where the client prints something else.
@@ -26,6 +26,9 @@ DISPUTED = {
     ("opencode", "stream-limit"): "overloaded",
     # The same output as for "stream-limit", which is labelled as a rate limit.
     ("gemini", "stream-error"): "rate_limited",
+    ("gemini", "g-s-mid"): "rate_limited",
+    # Codex prints nothing but "high demand" for a status of 500.
+    ("codex-json", "o-500"): "overloaded",
 }
 
 

@@ -11,7 +11,15 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from agentos.verdict import AUTH_FAILED, NO_VERDICT, QUOTA_EXHAUSTED, RATE_LIMITED, RETRY_ON_OTHER_KEY, Verdict
+from agentos.verdict import (
+    AUTH_FAILED,
+    NO_VERDICT,
+    PERMANENT,
+    QUOTA_EXHAUSTED,
+    RATE_LIMITED,
+    RETRY_ON_OTHER_KEY,
+    Verdict,
+)
 
 from . import _agent_talk as agent_talk
 from . import _bodies as bodies
@@ -43,7 +51,6 @@ _DONE = frozenset({"turn.completed", "task_complete"})
 # Messages and actions of an agent.
 _TALK = frozenset({"assistant", "user", "system", "message", "init", "tool_use", "tool_result", "thread.started"})
 _TOOLS = frozenset({"tool_use", "tool_result"})
-_ENDS_IN_ERROR = re.compile(r"error\W{1,3}$", re.IGNORECASE)
 _TERMINAL_CODE = re.compile(r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\))")
 _decoder = json.JSONDecoder()
 
@@ -189,20 +196,21 @@ class _Reader:
             self._forget()
         elif not (isinstance(kind, str) and (kind in _TOOLS or (kind in _TALK and not event.get("error")))):
             status = phrases.status(prefix)
-            is_error = status is not None or _ENDS_IN_ERROR.search(prefix) is not None
+            is_error = status is not None or error_lines.ends_in_error(prefix)
             is_error = is_error or error_lines.introduces(prefix) or _is_of_request(event, prefix)
             self._take_object(event, status, is_error=is_error)
         return self.verdict
 
     def _read_result(self, event: dict[str, Any]) -> None:
         is_failure = event.get("is_error") or event.get("error") or event.get("status") == "error"
+        message = event.get("result")
+        is_failure = is_failure or (isinstance(message, str) and silent_failures.is_message_of_error(message))
         has_own_limit = str(event.get("subtype", "")).startswith("error_max_")  # of its turns, of its budget
         if has_own_limit or not (is_failure or event.get("exitCode")):
             self._forget()  # an earlier error was retried with success
             return
         if event.get("error"):
             self._take_object(event, None, is_error=True)
-        message = event.get("result")
         if isinstance(message, str):
             verdict = _Reader(self._provider, self._now).read_message(message)
             if verdict.kind is None:
@@ -228,7 +236,7 @@ class _Reader:
         if message is not None:  # in the form of other errors, in which a number at the beginning is a status
             line, rest, is_error = f"Error: {message}", f"Error: {rest[rest.find(message) :]}", True
         of_exception = self._of_exception(line, rest) if is_error or error_lines.is_of_api(line) else NO_VERDICT
-        if of_exception.kind in RETRY_ON_OTHER_KEY:
+        if of_exception.kind in RETRY_ON_OTHER_KEY or of_exception.kind == PERMANENT:
             return of_exception
         meaning = evidence.by_text(line)
         if meaning is None or not (is_error or error_lines.is_believed(line, meaning[0], self._provider)):
@@ -266,10 +274,14 @@ class _Reader:
         if current.kind in RETRY_ON_OTHER_KEY:
             is_weaker = (self._is_structured and not is_structured) or (verdict.is_loose and not current.is_loose)
             if verdict.kind not in RETRY_ON_OTHER_KEY or is_weaker:
+                if is_structured and verdict.kind == PERMANENT and phrases.is_too_large(verdict.message):
+                    self.verdict = verdict  # the status alone was read as a rate limit before
                 return
             has_wait = current.retry_after is not None or current.cool_down is not None
             if verdict.kind == current.kind and has_wait and verdict.retry_after is None and verdict.cool_down is None:
                 return
+        if current.kind == PERMANENT and self._is_structured and verdict.kind == AUTH_FAILED and verdict.is_loose:
+            return  # the status of the error whose message is known
         self.verdict = verdict
         self._is_structured = is_structured
 

@@ -21,10 +21,15 @@ _START = (
     r"(?:(?:\[[^\]\n]{1,40}\]|(?:stream |fatal |last |api )?error\b|warn(?:ing)?\b|fatal\b|execution failed\b"
     r"|failed to authenticate[.:]|error when talking to gemini api(?: full report available at: \S{1,300})?+"
     r"|failed to get response from the ai model;? retried \d+ times(?: \([^)\n]{1,80}\))?+"
+    r"|(?:[\w-]{1,30} ){0,2}(?:request|call|completion|generation|inference|query|prompt|chat|stream) failed(?=: )"
     r"|attempt \d+ failed(?: with status \d+)?+|(?:claude|codex|gemini|copilot)(?:[_:.-][\w:.-]{0,40}+)?+)\W*+){0,5}"
 )
-# Anything that ends with a colon, or with a level.
-_BEFORE = r"^(?:[^:\n]{1,60}:){0,6}[\W\d]*(?:(?:[\w.-]+ (?:- )?){0,2}(?:error|warning|critical|fatal)\b\W*)?"
+# Anything that ends with a colon, or with a level. Digits and marks are taken at once: a long row of them would be
+# tried at each length otherwise.
+_BEFORE = (
+    r"^(?:[^:\n]{1,60}:){0,6}(?:[^\w\[]|\d|\[(?!AI_|Google))*+"
+    r"(?:(?:[\w.-]+ (?:- )?){0,2}(?:error|warning|critical|fatal)\b(?:[^\w\[]|\[(?!AI_|Google))*+)?"
+)
 
 _LIMITS = (
     r"(?:session|weekly|daily|monthly|hourly|(?:5|five)[ -]hour|usage|rate|model|api|plan|opus|sonnet|haiku|claude"
@@ -61,7 +66,7 @@ _SENTENCES = (
 # Marks that agents print before their own errors, in the first column. Test runners indent theirs, or add a duration.
 _MARKS = "✘✗✖✕\u2a2f\u00d7"
 _MARK = re.compile(rf"[{_MARKS}]\ufe0f? ?(?=[A-Z\d{{\[])")
-_OF_TESTS = re.compile(r"\(\d+(?:\.\d+)? ?m?s\)\s*$|\D [\u203a>] |\d+ problems?\b|\[(?:ERROR|WARNING)\]")
+_OF_TESTS = re.compile(r"\(\d+(?:\.\d+)? ?m?s\)\s*$|\D [\u203a>] |(?<!\d)\d+ problems?\b|\[(?:ERROR|WARNING)\]")
 # What agents print between the mark and the message.
 _LABEL = (
     r"(?:(?:API |last )?error|execution failed|model call failed|error from provider(?: \([^)\n]{1,60}\))?"
@@ -117,9 +122,10 @@ _RAISED = re.compile(
     r"|.{0,80}?\[(AI_\w{1,40}Error|GoogleGenerativeAI Error)\]: |\[?API Error(?:: ?| ?\(?\d{3}\b)|API error occurred: "
     r"|(?:\w+: )?An error occurred \((\w+)\) when calling the (?:Converse|InvokeModel)\w* operation"
     r"|(?:uncaught )?(?:\(in promise\) )?(?:\w*Error: |Error code: )[45]\d\d\b"
-    r"(?: -| \{| status code| incorrect api| invalid))",
+    r"(?: -| \{| status code| incorrect api| invalid)|error: error code: [45]\d\d\s*$)",
     re.IGNORECASE,
 )  # fmt: skip
+_ENDS_IN_ERROR = re.compile(r"error\W{1,3}$", re.IGNORECASE)
 _RPC = re.compile(r"\b(?:rpc error: code = |status ?= ?StatusCode\.|RpcError: .{0,40}StatusCode\.)(\w{1,40})")
 # Tests and texts about errors, which are no errors themselves.
 _ABOUT_ERRORS = re.compile(
@@ -165,7 +171,14 @@ def _first_sentence(line: str) -> str:
 
 def has_object(prefix: str, rest: str) -> bool:
     """Return whether the object after `prefix` is an error: of an SDK, of an agent, or after a stack of Node."""
-    return introduces(prefix) or (rest.strip() == "{" and is_frame(prefix))
+    if introduces(prefix) or prefix.lower().endswith("error: "):
+        return True
+    return rest.strip() == "{" and is_frame(prefix)
+
+
+def ends_in_error(prefix: str) -> bool:
+    """Return whether a text ends in the word "error" and marks."""
+    return _ENDS_IN_ERROR.search(prefix) is not None
 
 
 def is_frame(prefix: str) -> bool:

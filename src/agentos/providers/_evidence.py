@@ -243,6 +243,8 @@ def by_text(text: str) -> Meaning | None:
     """Return what a text alone means: of an error without a status, or of a line that a command printed."""
     if not text:
         return None
+    if phrases.is_too_large(text):
+        return PERMANENT, None
     if phrases.is_busy(text) and not phrases.is_plan(text):
         return OVERLOADED, "capacity"
     if "not your usage limit" in text.lower():
@@ -259,7 +261,7 @@ def by_text(text: str) -> Meaning | None:
     status = phrases.status(text)
     if status is not None:
         return _by_status(status, {}, text, "", NOT_REPORTED, None, is_key_refused_by_403=True)
-    if phrases.is_too_large(text) or phrases.is_about_place(text):
+    if phrases.is_forbidden(text):
         return PERMANENT, None
     return (TRANSIENT, None) if phrases.is_broken(text) else None
 
@@ -269,7 +271,9 @@ def _plan_by_text(text: str) -> Meaning:
     if window in ("minute", "hour"):
         return RATE_LIMITED, window
     if window is None and phrases.is_current_quota(text) and "billing" in text.lower():
-        return QUOTA_EXHAUSTED, "credits"
+        # Google says so of each limit; a wait of seconds or minutes is that of a rate.
+        wait = phrases.wait(text)
+        return (RATE_LIMITED, None) if wait is not None and wait < HOUR else (QUOTA_EXHAUSTED, "credits")
     if window is None and "quota" in text.lower():
         return QUOTA_EXHAUSTED, None  # the wait decides the window
     return QUOTA_EXHAUSTED, window or "plan"
@@ -277,6 +281,8 @@ def _plan_by_text(text: str) -> Meaning:
 
 def _with_window(by_code: Meaning, text: str) -> Meaning:
     kind, window = by_code
+    if kind == QUOTA_EXHAUSTED and window is None and phrases.window(text) == "minute":
+        return RATE_LIMITED, "minute"
     if kind == QUOTA_EXHAUSTED and window is None:
         by_money = phrases.money(text)
         window = phrases.window(text) or (by_money[1] if by_money is not None else None)

@@ -20,7 +20,7 @@ _STRONG_CODES: tuple[tuple[str, str, str | None], ...] = (
     (r"daily|per_day", QUOTA_EXHAUSTED, "day"),
     (r"weekly|usage_limit_reached|usage_not_included", QUOTA_EXHAUSTED, "plan"),
     (r"team_blocked|credits?_(exhausted|depleted|required)|credit_balance|insufficient_\w*(quota|balance|credit|fund)"
-     r"|out_of_credit|billing|exceeded_current_quota|openrouter_credits|payment_(failed|overdue)|arrears",
+     r"|out_of_credit|billing|exceeded_current_quota|openrouter_credits|payment_(failed|overdue)|arrear",
      QUOTA_EXHAUSTED, "credits"),
     (r"spend(ing)?_(limit|cap)|monthly|usage_limit_exceeded", QUOTA_EXHAUSTED, "month"),
     (r"overage_limit|(guardrail|workspace|key|organization|project|user)_budget|budget_(limit_)?exceeded|key_limit"
@@ -92,15 +92,20 @@ _MONEY = (
     r"|(?:credits?|balance) (?:\w+ ){0,4}?(?:depleted|exhausted|used up|too low|run out|ran out)"
     # What is missing, was used, or does not suffice.
     r"|\b(?:(?:(?:run|ran) )?out of|no|zero|not enough|all (?:available|(?:of )?your)"
-    r"|(?:used|used up|depleted|exhausted|exceeded) (?:(?:all|of) )*your) *(?:[\w-]+ ){0,2}?"
-    r"(?:credits?\b|balance\b(?! sheet)|premium requests?\b|allowance\b|funds\b|payment method)"
-    r"|\b(?:no|zero) (?:\w+ )?quota\b|(?:credits?|balance) (?:(?:is|are|has|have|been) ){1,2}"
+    r"|(?:used|used up|depleted|exhausted|exceeded) (?:(?:(?:all|of) )*your|(?:(?:all|of) )+(?:its|the|their)))"
+    r" *(?:[\w-]+ ){0,2}?"
+    r"(?:credits?\b(?! (?:was|were|will be|have been) )|balance\b(?! sheet)"
+    r"|premium requests?\b|allowance\b|funds\b|payment method)"
+    r"|\b(?:no|zero) (?:\w+ )?quota\b|\bout of (?:[\w-]+ ){0,2}quota\b"
+    r"|(?:credits?|balance) (?:(?:is|are|has|have|been) ){1,2}"
     r"(?:insufficient|not enough|expired|empty|zero)|requires? (?:more|additional) credits|can only afford"
     r"|tokens? limit exceeded: \d+ > \d+"
     r"|spend(?:ing)? (?:limit|cap)|spend reached|purchase (?:more |additional )?credits"
     r"|billing (?:hard )?limit|payment (?:is )?required|regain access"
     r"|\b(?:arrears|(?:unpaid|overdue|past due)(?! \w+s\b))\b"
-    r"|(?:budget|key) (?:limit )?(?:has been |was )?(?:exceeded|reached|exhausted)|billing (?:is )?not active"
+    r"|(?:budget|key) (?:limit )?(?:has been |was )?(?:exceeded|reached|exhausted)"
+    r"|(?:account|billing|subscription) (?:is )?(?:not active|inactive)"
+    r"|\bfree (?:tier|quota|trial)\b[^.\n]{0,40}? (?:exhausted|used up|ended|expired)|account is in good standing"
     r"|(?:add|buy) credits to (?:continue|your)"
     r"|(?:n.?t|not|without) (?:\w+ )?(?:have )?(?:any |enough |sufficient )credits?\b"
 )
@@ -114,6 +119,7 @@ _LIMITED = (
     r"(?<!\w)rate[ _-]?limit(?:s|ed)? (?:was |has been |is |were )?(?:exceeded|reached|hit)"
     r"|\brate[ _-]limited\b|RateLimitError|(?<!\w)rate_limit_(?:error|exceeded)\b"
     r"|(?:hit|reached|exceed(?:s|ed|ing)?) (?:a|the|your|our) (?:[\w'-]+ ){0,2}?rate[ -]?limit"
+    r"|would exceed (?:the|your) (?:[\w'-]+ ){1,4}?rate\b"
     r"|too many (?:requests|tokens)|(?<!_)throttl(?:ed|ing)(?!_)|weekly (?:usage |rate )?limit"
     r"|resource (?:has been )?exhausted|model stream ended without"  # Gemini CLI hides why
     r"|requests? too (?:quickly|fast|frequently|often)|per (?:second|minute) (?:limit )?(?:was |is )?exceeded"
@@ -122,9 +128,12 @@ _LIMITED = (
 )
 _KEY = (
     r"(?:api|access)[ _-]?(?:key|token)\b[^.\n]{0,60}?\b(?:invalid|not valid|expired|incorrect|revoked|disabled|leaked"
-    r"|suspended|deactivated|not found|unknown)|(?:invalid|incorrect|wrong|bad|expired|missing|revoked|unknown|no) "
-    r"(?:x-)?(?:api|access|auth(?:entication|orization)?|bearer|security|oauth)[ _-]?(?:key|token|credential|header)"
-    r"|(?:invalid|bad|expired|missing) (?:authentication )?credentials|authentication (?:fail|error|required)"
+    r"|suspended|deactivated|not found|unknown|blocked)"
+    r"|(?:invalid|incorrect|wrong|bad|expired|missing|revoked|unknown|no) "
+    r"(?:x-)?(?:api|access|auth(?:entication|orization)?|bearer|security|oauth|subscription|virtual|proxy(?: server)?)"
+    r"[ _-]?(?:key|token|credential|header)"
+    r"|(?:invalid|bad|expired|missing) (?:authentication )?credentials"
+    r"|(?<!proxy )authentication (?:fail|error|required)"
     r"|(?:security|oauth|access|refresh|auth) token (?:\w+ ){0,6}?(?:expired|invalid|revoked|could not be refreshed)"
     r"|\byour (?:[\w-]+ )?(?:session|token|login) (?:has |is |was )?(?:been )?(?:expired|invalid|revoked|ended)"
     r"|\btoken expired or incorrect|^(?:error: )?(?:invalid|expired) token\W*$"
@@ -180,6 +189,7 @@ _HTTP_STATUS = (
     r"[\s:=(\"'\[]{1,4}([45]\d\d)\b"
     r"|\b([45]\d\d) (?:client|server) error\b|\b(?:client|server) error:? ['\"(`]([45]\d\d)\b|\b([45]\d\d), message="
     rf"|(?<![\w.:/#-])([45]\d\d)[\s:(),'\"-]{{1,3}}(?:{_REASONS})\b"
+    r"|<(?:title|h1)>\s*(429|5\d\d) (?-i:[A-Z])"  # no 401: the page may be of any server
     r"|\breturned (?:an )?error:? \(?([45]\d\d)\b|\bresponse code:? ([45]\d\d)\b"
     r"|\b(?:request|fetch|call|server|api|upstream|provider|endpoint)\b[^.\n]{0,40}?"
     r"\b(?:failed|returned|responded|answered|replied|rejected|error)(?: with)?(?: an?)?[\s:(]{1,3}"
@@ -238,8 +248,11 @@ def is_about_resource(text: str) -> bool:
     return _is(_RESOURCE, text)
 
 
-def is_about_place(text: str) -> bool:
-    return _is(r"(?:country|region|territory|location) (?:is )?not supported", text)
+def is_forbidden(text: str) -> bool:
+    """Return whether a request is not allowed from its place, or with the permissions of its key."""
+    return _is(
+        r"(?:country|region|territory|location) (?:is )?not supported|key does not have (?:the )?permissions?\b", text
+    )
 
 
 def is_broken(text: str) -> bool:

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 # Characters of an object that are read, and levels of objects inside objects.
-_MAX_TEXT = 20_000
+_MAX_TEXT = 64_000
 _MAX_DEPTH = 20
 
 _TOKEN = re.compile(

@@ -25,7 +25,8 @@ _NOISE = re.compile(
     r"|\s*% total|[\s\d:.%kMG-]+$|[─━-]{5,}$|https?://\S+$|(?:changes|duration|resume|total \w+)\b.{0,80}$",
     re.IGNORECASE,
 )
-_AIDER = re.compile(r"(?:^|\s{2})(litellm\.\w+: .*)")
+# It follows the part of an answer that had arrived, in the same line.
+_AIDER = re.compile(r"(?:^|\s{2}|(?<=[^\s`'\"(]))(litellm\.\w+(?:Error|Exception|Timeout): .*)")
 _OF_AIDER = re.compile(r"^(?:Aider v\d|The API provider\b|Retrying in \d+(?:\.\d+)? seconds\.\.\.$)", re.MULTILINE)
 # An address in a line of its own is that of a page about the error; in the message it has quotation marks behind it.
 _AFTER_AIDER = re.compile(r"(?:The API provider\b|Warning: |https?://[^\s\"',]+$|\s*$)")
@@ -61,6 +62,11 @@ def lone_message(plain_text: str) -> str | None:
         return None
     message = body.get("message", body.get("detail"))
     return message if isinstance(message, str) else None
+
+
+def is_message_of_error(answer: str) -> bool:
+    """Return whether an answer is nothing but the error that Qwen Code reports in its place."""
+    return _BRACKETS.match(answer) is not None and answer.rstrip().endswith("]")
 
 
 def is_noise(line: str) -> bool:
