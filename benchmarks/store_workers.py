@@ -87,6 +87,15 @@ def pool_of(url: str, keys: int, limits: Limits) -> CredentialCoordinator:
     return pool
 
 
+def owner_of(url: str) -> int:
+    """Return the process id of a pool's owner."""
+    from agentos.pool.shared_state import look
+
+    owner = look(url).owner
+    assert owner is not None
+    return owner.pid
+
+
 def leases(url: str, keys: str) -> Callable[[int], object]:
     pool = pool_of(url, int(keys), Limits(max_concurrent=AT_ONCE))
 
@@ -194,6 +203,17 @@ def lease_p99(url: str, keys: str) -> Callable[[int], float]:
     return lambda times: _p99(lease, times)
 
 
+def next_lease(url: str, keys: str) -> Callable[[int], float]:
+    """Return a function that returns the seconds until the next lease."""
+    pool = pool_of(url, int(keys), Limits(max_concurrent=AT_ONCE))
+
+    def lease() -> None:
+        with pool.lease():
+            pass
+
+    return lambda _times: _seconds_of(lease)
+
+
 def _p99(call: Callable[[], None], times: int) -> float:
     return statistics.quantiles([_seconds_of(call) for _ in range(times)], n=100)[98]
 
@@ -225,11 +245,7 @@ def cpu(url: str, keys: str, rate: str) -> None:
         if line == "ready\n":
             print("ready", flush=True)
         elif line == "owner\n":
-            from agentos.pool.shared_state import look
-
-            owner = look(url).owner
-            assert owner is not None
-            print(owner.pid, flush=True)
+            print(owner_of(url), flush=True)
         else:
             instants, until = [], time.monotonic() + float(line)
             with contextlib.suppress(LeaseTimeout):
@@ -329,6 +345,7 @@ def main(kind: str, *arguments: str) -> None:
         "socket_echo": socket_echo,
         "published_echo": published_echo,
         "lease_p99": lease_p99,
+        "next_lease": next_lease,
         "busy_threads": busy_threads,
         "shares": shares,
     }

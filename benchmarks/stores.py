@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import os
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -22,10 +23,10 @@ import redis
 
 from . import disk
 from .measuring import Row, Series, at_least, at_most, compared, measure
-from .store_workers import POLL_SECONDS, Workers
+from .store_workers import POLL_SECONDS, Workers, owner_of
 
 PACKAGES = ("redis",)
-ROW_NAMES = ["machine", "redis", "hand_over", "busy", "credentials", "limits", "cpu", "start"]
+ROW_NAMES = ["machine", "redis", "hand_over", "busy", "credentials", "limits", "cpu", "start", "take_over"]
 ROUNDS = 7
 KEYS = 8
 PAIRS = 12_800  # per round, over all processes: the start and the end of a round take a small part of it
@@ -39,6 +40,10 @@ RATE = 10.0  # requests per second and key
 LIMIT_SECONDS, SPAN = 23, 3.0  # the first span is left out: buckets are full then
 CPU_MEMBERS, CPU_SECONDS = (4, 32), 10
 START_SECONDS = 0.15  # by which the first lease may be later because an owner is started
+KILLS, TAKE_OVER_MEMBERS = 20, 4
+TAKE_OVER_SECONDS = {"one machine": 0.3, "redis": 0.5}  # from the death of an owner to the next lease of each member
+# What a new owner has to do before it can read the journal.
+OWNER_IMPORTS = "import agentos.pool.shared._owner.owner_process"
 # Joins the pool at a URL and takes one lease.
 FIRST_LEASE = """
 import sys
@@ -305,6 +310,34 @@ def _seconds_to_lease(url: str) -> float:
         return time.perf_counter() - start
 
 
+def of_take_over(stores: Stores) -> Iterator[Row]:
+    """Kill the owner with SIGKILL again and again: the seconds until each member has its next lease."""
+    for name, url_of in (("one machine", stores.sqlite), ("redis", stores.redis)):
+        url = url_of("take-over")
+        members = Workers(TAKE_OVER_MEMBERS, "next_lease", url, str(KEYS))
+        sides = {
+            "ours": lambda members=members, url=url: _seconds_after_kill(members, url),
+            "start of a process with the imports of an owner": _seconds_of_imports,
+        }
+        ours, peer = measure(sides, rounds=KILLS)
+        members.close()
+        target = TAKE_OVER_SECONDS[name]
+        row = compared(f"kill -9 of the owner until {TAKE_OVER_MEMBERS} members have a lease, {name}", ours, peer)
+        yield row._replace(target=f"<= {1000 * target:g} ms, each time", is_met=max(ours.values) <= target)
+
+
+def _seconds_after_kill(members: Workers, url: str) -> float:
+    members.request_all("1")
+    os.kill(owner_of(url), signal.SIGKILL)
+    return max(float(seconds) for seconds in members.request_all("1"))
+
+
+def _seconds_of_imports() -> float:
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-c", OWNER_IMPORTS], check=True)
+    return time.perf_counter() - start
+
+
 def _cpu_per_lease(stores: Stores, members: int) -> float:
     url = stores.sqlite(f"cpu-{members}-{time.monotonic_ns()}")
     workers = Workers(members, "cpu", url, str(KEYS), str(RATE))
@@ -331,6 +364,7 @@ MEASURED = {
     "limits": of_limits,
     "cpu": of_cpu,
     "start": of_start,
+    "take_over": of_take_over,
 }
 
 
