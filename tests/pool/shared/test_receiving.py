@@ -135,3 +135,20 @@ def test_query_follows_greeting_that_was_not_answered_yet(member: Member) -> Non
     member.ask("first", seconds=10)  # after `Expired` was taken, which leads to a greeting
     eventually(lambda: link.is_greeting_open)
     assert member.ask("next", seconds=10) == "next"
+
+
+def test_fast_leases_let_releases_wait_before_the_next_look(member: Member) -> None:
+    """The next look of the parked thread is far away after slow leases; a release tells it that they come fast."""
+    member.ask("first", seconds=10)
+    eventually(lambda: member._is_parked)
+    member._may_linger = False
+
+    def lease_and_release() -> bool:
+        handle = MemberHandle("me")
+        assert member.request_and_receive(handle, False, math.inf)
+        with member.lock:
+            member.end(handle)
+            member.release(handle, wire.End(handle.id, None, True))
+        return member._may_linger
+
+    eventually(lease_and_release)

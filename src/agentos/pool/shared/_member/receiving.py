@@ -56,7 +56,7 @@ class Receiving(MemberSession):
         self._query_numbers = 0
         self._thread_receives = False
         self._caller_receives = False  # in the place of the thread
-        self._caller_receipts = 0  # how often one has stopped to
+        self._caller_receipts = 0  # how often one has stopped to since the last look of the parked thread
         self._caller_received_at = 0.0  # when one stopped to
         self._is_stopping_callers = False  # it must stop, because the link is about to be closed
         self._is_parked = False  # the thread lets callers receive, and looks again soon
@@ -127,10 +127,13 @@ class Receiving(MemberSession):
         did the last time; the thread sends it otherwise. Not if the lease had to be waited for: others may wait now.
         The lock is held."""
         self._released_at = self._now()
-        if self._is_quick and self._is_parked and self._may_linger and not handle.was_queued and not message.has_news:
+        may_wait = self._is_quick and self._is_parked and not handle.was_queued and not message.has_news
+        if may_wait and self._may_linger:
             self.say_lazily(message)
-        else:
-            self.say(message)
+            return
+        self.say(message)
+        if may_wait and self._come_fast():
+            self._wake_thread()  # its next look may be seconds away, and lets releases wait
 
     def _takes_receiving(self, max_waiting: int) -> bool:
         """Let a caller receive, if no other one does and no other requests wait. The lock is held: the thread must not
@@ -216,15 +219,19 @@ class Receiving(MemberSession):
     def _park(self) -> None:
         """Wait while callers receive. The next look is soon while callers leave releases unsent; not if leases come
         slowly, or a caller waits for one: a look costs as much as a lease."""
-        self._park_seconds, receipts = PARK_SECONDS, self._caller_receipts
+        self._park_seconds, self._caller_receipts = PARK_SECONDS, 0
         self._may_linger = self._is_parked = True
         while not self._may_receive() and not self._has_late_release():
             self._alarm.acquire(timeout=self._park_seconds)
-            leases, receipts = self._caller_receipts - receipts, self._caller_receipts
             with self.lock:
                 longer = min(PARK_GROWTH * self._park_seconds, MAX_PARK_SECONDS, MAX_PARK_SHARE * self.ttl)
-                self._may_linger = leases * PARK_SECONDS >= self._park_seconds or bool(self._lazy)
+                self._may_linger = self._come_fast() or bool(self._lazy)
                 self._park_seconds = PARK_SECONDS if self._may_linger else longer
+                self._caller_receipts = 0
+
+    def _come_fast(self) -> bool:
+        """Return whether callers received a lease per PARK_SECONDS since the last look of the parked thread."""
+        return self._caller_receipts * PARK_SECONDS >= self._park_seconds
 
     def _has_late_release(self) -> bool:
         return bool(self._lazy) and self._now() - self._released_at >= QUICK_SECONDS
