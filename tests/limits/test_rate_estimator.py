@@ -193,6 +193,28 @@ def test_requests_in_flight_reduce_remaining_requests_in_headers() -> None:
     assert estimator.bucket.level(NOW) == 2
 
 
+def test_header_of_a_refusal_does_not_slow_its_limit_down() -> None:
+    """The answers in between are not shown to the pool: a worker of urllib has the headers of exceptions only."""
+    estimator = make_estimator(4)
+    now = NOW
+    for _ in range(100):
+        estimator.take(1, 0, now)
+        now += 0.01
+        estimator.answer(now - 0.01)
+        estimator.record_success(now - 0.01, 4, now)
+    estimator.take(1, 0, now)
+    estimator.observe(now, 3000, 60, 0, 0.02, now)
+    now += estimator.refuse(now, 0, 0, 0.01, now)
+    estimator.answer(now)
+    start = now
+    for _ in range(100):
+        now = max(now, estimator.ready_at(1, 0, now)) + 0.001  # the request waits a moment longer than it has to
+        estimator.take(1, 0, now)
+        estimator.answer(now)
+        estimator.record_success(now, 4, now)
+    assert now - start < 1.1 * 100 / 50
+
+
 def test_exhausted_header_limit_admits_a_request_at_its_reset() -> None:
     estimator = make_estimator()
     estimator.observe(NOW, 60, 3600, 0, 2.0, NOW)

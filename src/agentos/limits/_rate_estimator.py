@@ -397,4 +397,6 @@ class RateEstimator:
             capacity = max(1.0, math.floor(SAFE_SHARE * stored))
         if self.bucket is None:
             self.bucket = Bucket(rate, capacity, now, jitter=0.0)
-        self.bucket.change(now, rate=rate, capacity=capacity, level=level)
+        # Without jitter, also if headers have made the bucket: one that holds a single request is full before each of
+        # them, so that the jitter would be added to every interval. The search decides what is not admitted.
+        self.bucket.change(now, rate=rate, capacity=capacity, level=level, jitter=0.0)

@@ -72,7 +72,8 @@ class Bucket:
         self._level, self._since = min(self.capacity, level), since
 
     def change(self, now: float, *, rate: float | None = None, capacity: float | None = None,
-               level: float | None = None) -> None:  # fmt: skip
+               level: float | None = None, jitter: float | None = None) -> None:  # fmt: skip
+        self._jitter = self._jitter if jitter is None else jitter
         self._level = self.level(now) if level is None else level
         self._since = max(now, self._since) if level is None else now
         self.rate = self.rate if rate is None else rate
