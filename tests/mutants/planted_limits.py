@@ -19,6 +19,13 @@ MUTANTS = (
         tests_of(LEARNING, "test_wait_after_a_refusal_equals_the_hint"),
     ),
     Mutant(
+        "A bucket that headers have made adds its jitter to each interval of the search",
+        "limits/_rate_estimator.py",
+        "level=level, jitter=0.0)",
+        "level=level)",
+        tests_of("limits/test_rate_estimator", "test_header_of_a_refusal_does_not_slow_its_limit_down"),
+    ),
+    Mutant(
         "Every refusal of one episode doubles the back-off",
         "limits/_rate_estimator.py",
         "if sent_at > self._cut_at:",
