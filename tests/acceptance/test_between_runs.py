@@ -53,6 +53,7 @@ def test_second_run_quarantines_the_key_refused_in_the_first(sandbox: Sandbox) -
         sandbox.environ.update(GOOD=GOOD, DEAD=DEAD)
         assert run(sandbox, "first") == ["CoolDownStarted"]
         assert states(sandbox)["dead"]["quarantine"] is None
+        eventually(lambda: states(sandbox)["dead"]["is_available"])  # a refused key rests for five seconds
         assert run(sandbox, "second") == ["CredentialQuarantined"]
         assert "refused by the provider 2 times in a row" in str(states(sandbox)["dead"]["quarantine"])
         process.kill()
