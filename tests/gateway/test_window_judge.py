@@ -11,11 +11,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
 
+from agentos.costs.prices import Price, Prices
 from agentos.gateway._leasing import Wanted, lease
 from agentos.limits.amounts import Detail
 from agentos.workflows.parallel import Credential, CredentialCoordinator, Limits, Window
@@ -48,6 +50,11 @@ def provider() -> Iterator[dict[str, Any]]:
         process.stdin.close()  # it ends
 
 
+# Money per million tokens of input and output.
+INPUT_PRICE, OUTPUT_PRICE = 10.0, 50.0
+PRICES = Prices({model: Price(INPUT_PRICE, OUTPUT_PRICE) for model in ("opus-4", "opus-5", "haiku", "sonnet")})
+
+
 def ask(url: str, token: str, model: str) -> None:
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": TEXT}]}).encode()
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
@@ -65,6 +72,7 @@ def amount(record: dict[str, Any], window: Window) -> float:
         "tokens": record["input_tokens"] + record["output_tokens"],
         "input_tokens": record["input_tokens"],
         "output_tokens": record["output_tokens"],
+        "cost": (INPUT_PRICE * record["input_tokens"] + OUTPUT_PRICE * record["output_tokens"]) / 1e6,
     }
     return amounts[window.of] if window.scope.strip("*") in record["model"] else 0
 
@@ -86,8 +94,9 @@ def most_used(records: list[dict[str, Any]], window: Window, slack: float) -> fl
     return most
 
 
-def test_provider_log_shows_no_window_exceeded(provider: dict[str, Any]) -> None:
-    limits = Limits(windows=WINDOWS, max_concurrent=8, burst=20)
+def served_requests(provider: dict[str, Any], windows: list[Window]) -> list[dict[str, Any]]:
+    """Let five clients ask for SECONDS through a gateway. Return the provider's log of what it has served."""
+    limits = Limits(windows=windows, max_concurrent=8, burst=20)
     keys = [
         Credential(key, id=f"k{n}", provider="openai", base_url=provider["base_url"], quota_group="team", limits=limits)
         for n, key in enumerate(provider["keys"])
@@ -98,7 +107,7 @@ def test_provider_log_shows_no_window_exceeded(provider: dict[str, Any]) -> None
         while time.monotonic() < end:
             ask(url, token, model)
 
-    with running_gateway(keys, hold=SECONDS) as (gateway, token):
+    with running_gateway(keys, hold=SECONDS, prices=PRICES) as (gateway, token):
         threads = [
             threading.Thread(target=work, args=(gateway.url, token, model))
             for model in ("opus-4", "opus-5", "haiku", "haiku", "sonnet")
@@ -108,7 +117,11 @@ def test_provider_log_shows_no_window_exceeded(provider: dict[str, Any]) -> None
         for thread in threads:
             thread.join()
     with urllib.request.urlopen(f"{provider['base_url']}/_log") as answer:
-        records = [record for record in json.load(answer) if record["status"] == 200]
+        return [record for record in json.load(answer) if record["status"] == 200]
+
+
+def test_provider_log_shows_no_window_exceeded(provider: dict[str, Any]) -> None:
+    records = served_requests(provider, WINDOWS)
     # What is taken within 2 s around the start of a first-use window counts twice: windows as short as these stand
     # still for a while, so that how many requests fit depends on the first ones.
     assert len(records) >= 8
@@ -116,6 +129,24 @@ def test_provider_log_shows_no_window_exceeded(provider: dict[str, Any]) -> None
     for window in WINDOWS:
         debt = in_flight if window.of in ("output_tokens", "tokens") else 0
         assert most_used(records, window, 0.1) <= window.amount + debt, window
+
+
+def test_provider_log_shows_no_cost_exceeded(provider: dict[str, Any]) -> None:
+    window = Window("cost", 0.01, "2s")
+    records = served_requests(provider, [window])
+    cost = [amount(record, window) for record in records]
+    assert sum(cost) > window.amount  # the window has held requests back
+    assert most_used(records, window, 0.1) <= window.amount + 8 * max(cost)  # estimates that were too low are debt
+
+
+def test_provider_log_shows_no_day_exceeded(provider: dict[str, Any]) -> None:
+    """Days begin half a day from now, so that the test is within one."""
+    start = datetime.now(UTC) + timedelta(hours=12)
+    day = Window("requests", 30, "1d", f"{start:%H:%M} UTC")
+    month = Window("requests", 7, "month", "00:00 UTC", "haiku")
+    records = served_requests(provider, [day, month])
+    haiku = [record for record in records if record["model"] == "haiku"]
+    assert (len(records), len(haiku)) == (day.amount, month.amount)
 
 
 def test_estimate_above_every_limit_refuses_no_request() -> None:
