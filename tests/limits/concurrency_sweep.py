@@ -8,8 +8,9 @@ on requests at once, or only says that there were too many. The figures are thos
 from __future__ import annotations
 
 import math
+import random
 from bisect import bisect
-from heapq import heappush
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from agentos.limits.declaration import AUTO, Limits
@@ -24,6 +25,8 @@ from . import sweep
 DEMAND = 64
 REFUSAL_SECONDS = 0.005
 HINT_SECONDS = 1.0
+# Requests over which the legal rate of two limits together is taken.
+LEGAL_REQUESTS = 20_000
 WARM_UP_SECONDS = 20.0
 WARM_UP_REQUESTS = 100
 WARM_UP_UNNAMED_REQUESTS = 3_000
@@ -90,9 +93,19 @@ class Client(sweep.Client):
 
 
 def legal_rate(cell: Cell) -> float:
-    """Return requests per second: what a client reaches that knows all limits."""
+    """Return requests per second: what a client reaches that knows all limits. Two limits together admit less than
+    each of them where answers vary: while one request is slow, the bucket is full and its refill lost."""
     at_once = min(DEMAND, cell.at_once or DEMAND)
-    return min(math.inf if cell.rate is None else cell.rate, at_once / cell.latency)
+    if cell.rate is None:
+        return at_once / cell.latency
+    latencies = random.Random(cell.seed)
+    ends = [0.0] * at_once
+    full_at = 0.0  # the instant at which the provider's bucket, which stores a second's worth, is full again
+    for _ in range(LEGAL_REQUESTS):
+        start = max(heappop(ends), full_at + 1.0 / cell.rate - 1.0)
+        full_at = max(full_at, start) + 1.0 / cell.rate
+        heappush(ends, start + cell.latency * latencies.uniform(1.0 - cell.jitter, 1.0 + cell.jitter))
+    return LEGAL_REQUESTS / max(ends)
 
 
 def measure(cell: Cell) -> sweep.Figures:
