@@ -22,6 +22,7 @@ from agentos.pool.shared._member import member
 from agentos.pool.shared._owner import owner_child
 from agentos.pool.shared._server import envelopes
 from agentos.pool.shared._server.server_client import COMMANDS, PoolServer
+from agentos.pool.shared._server.server_endpoint import ABSENCE_SECONDS
 from agentos.workflows.parallel import LeaseTimeout
 from tests.conftest import BUSY, eventually
 from tests.support.proxy import Proxy
@@ -274,20 +275,34 @@ def test_older_copy_of_the_server_is_noticed(own_server: Valkey, url: str, open_
 
 
 def test_paused_server_grants_nothing_until_it_resumes(own_server: Valkey, url: str, open_pool: OpenPool) -> None:
+    """Leases are kept by a member that is back within ABSENCE_SECONDS: on a loaded machine it may take more tries."""
     first = open_pool(url, ttl=30, count=2)
-    with first.pool.lease() as lease:
-        own_server.pause()
+    is_kept = any(_is_lease_kept(first, own_server) for _ in range(5))
+    assert is_kept, "the member has never been back in time"
+    assert {type(event) for event in first.events} == {StoreUnreachable, StoreReached}
+
+
+def _is_lease_kept(first: Pool, server: Valkey) -> bool:
+    """Pause the server while a lease is held. Return whether the member was back in time; fail if it has lost the lease
+    then."""
+    first.events.clear()
+    with first.pool.lease(timeout=60) as lease:
+        server.pause()
         assert first.is_refused()
         waiter = threading.Thread(target=first.fence, args=(60,))
         waiter.start()
         eventually(lambda: first.events_of(StoreUnreachable))
-        own_server.resume()
+        server.resume()
+        resumed_at = time.monotonic()
         eventually(lambda: first.events_of(StoreReached))
+        seconds = time.monotonic() - resumed_at
         waiter.join(60)
+        if seconds >= ABSENCE_SECONDS:
+            return False
         with first.pool.lease(timeout=20) as second:
             assert second.credential_id != lease.credential_id
         assert first.pool.get_stats()["reserved"] == 1  # the lease was kept
-    assert {type(event) for event in first.events} == {StoreUnreachable, StoreReached}
+    return True
 
 
 def test_read_only_server_counts_as_lost(own_server: Valkey, url: str, open_pool: OpenPool) -> None:
